@@ -1,0 +1,1 @@
+"""The impure edge: each module talks to one thing outside this process."""

@@ -1,0 +1,1 @@
+"""Checkpoint files: shapes, number formats, reading and writing, seeded synthetic weights."""

@@ -1,0 +1,1 @@
+"""Pure code: no files, no network, no clock, no processes, no pytest."""

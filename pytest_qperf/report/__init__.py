@@ -1,0 +1,1 @@
+"""Renderers: a gate's result in, text out."""
