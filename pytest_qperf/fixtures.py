@@ -78,7 +78,7 @@ def qperf_comparison(qperf_gate: "ResolvedGate", request: pytest.FixtureRequest)
     The gate runs once in a pytest run, whoever asks for it first. An INVALID result fails the
     test that asks for it.
     """
-    from pytest_qperf.gate_items import run_gate_once
+    from pytest_qperf.gate_runs import run_gate_once
 
     result = run_gate_once(qperf_gate, request.config)
     if result.problems:

@@ -7,9 +7,9 @@ import pytest
 from pytest_qperf.adapters.supervisor import handle_sigterm
 from pytest_qperf.core.errors import QperfError
 from pytest_qperf.engine_pool import close_engine_pool
-from pytest_qperf.gate_items import GateItem, collect_gates, gate_results
-from pytest_qperf.options import QperfOptions
-from pytest_qperf.plugin import FIXTURES
+from pytest_qperf.gate_items import GateItem, collect_gates
+from pytest_qperf.gate_runs import gate_results
+from pytest_qperf.options import FIXTURES, QperfOptions
 from pytest_qperf.report.plan import render_plan
 from pytest_qperf.report.terminal import render_result
 from pytest_qperf.selection import Selection, select_gates

@@ -13,6 +13,17 @@ import pytest
 Inconclusive = Literal["fail", "neutral"]
 DEFAULT_REPORT_DIR = "qperf-report"
 DEFAULT_LOCK_TIMEOUT_S = 3600
+FIXTURES = frozenset(
+    {
+        "qperf_gate",
+        "qperf_workload",
+        "qperf_comparison",
+        "candidate_engine",
+        "baseline_engine",
+        "trtllm_engine",
+        "vllm_baseline",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)

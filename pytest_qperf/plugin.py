@@ -8,18 +8,6 @@ import pytest
 
 from pytest_qperf.options import QperfOptions, add_options, refuse_incompatible_plugins
 
-FIXTURES = frozenset(
-    {
-        "qperf_gate",
-        "qperf_workload",
-        "qperf_comparison",
-        "candidate_engine",
-        "baseline_engine",
-        "trtllm_engine",
-        "vllm_baseline",
-    }
-)
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options."""

@@ -91,6 +91,11 @@ def select_gpu(
         raise EnvironmentUnfitError(
             f"gpu: expected {name}, found {here}{hidden}; run on a host with that GPU"
         )
+    if matching[0] != visible[0]:
+        raise EnvironmentUnfitError(
+            f"gpu: expected {name} as the first visible GPU, which engines use, got "
+            f"{visible[0].index}: {visible[0].name}; set CUDA_VISIBLE_DEVICES={matching[0].uuid}"
+        )
     if matching[0].is_mig_enabled:
         raise EnvironmentUnfitError(
             f"gpu {matching[0].index} ({name}): expected a whole GPU, got one split by MIG; "

@@ -9,6 +9,7 @@ from types import TracebackType
 
 from pytest_qperf.adapters.gpu import Gpu
 from pytest_qperf.adapters.nvml import Nvml, open_nvml, throttle_reason_names
+from pytest_qperf.core.records import GpuSummary, Spread
 
 SAMPLE_INTERVAL_S = 0.2
 
@@ -23,30 +24,6 @@ class GpuSample:
     power_w: float | None
     temperature_celsius: int | None
     throttle_reasons: tuple[str, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Smallest, mean and largest value over the samples."""
-
-    min: float
-    mean: float
-    max: float
-
-
-@dataclass(frozen=True, slots=True)
-class GpuSummary:
-    """Samples in short. ``throttle_samples``: in how many samples each reason held.
-
-    None: some sample lacks the quantity.
-    """
-
-    num_samples: int
-    sm_clock_mhz: Spread | None
-    memory_clock_mhz: Spread | None
-    power_w: Spread | None
-    temperature_celsius: Spread | None
-    throttle_samples: dict[str, int] | None
 
 
 class GpuSampler:

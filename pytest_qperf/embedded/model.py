@@ -17,7 +17,6 @@ from pytest_qperf.embedded.linear import (
     Array,
     Linear,
     LinearFactory,
-    NumpyLinear,
     require_row_independence,
 )
 
@@ -75,9 +74,7 @@ class Qwen2Model:
         self._max_segments = max_segments
         self._embedding = checkpoint.float32(EMBEDDING)
         tied = self.shape.tie_word_embeddings
-        self._lm_head = NumpyLinear(
-            self._embedding if tied else checkpoint.float32(LM_HEAD), bias=None
-        )
+        self._lm_head = linears.fp32(self._embedding if tied else checkpoint.float32(LM_HEAD))
         self._final_norm = checkpoint.float32(FINAL_NORM)
         self._layers = [
             _load_layer(checkpoint, linears, index) for index in range(self.shape.num_hidden_layers)

@@ -1,4 +1,4 @@
-"""Supervision of real processes: whatever happens, nothing that an engine started is left."""
+"""Supervision of real processes: nothing that an engine started outlives its context."""
 
 import os
 import re
@@ -7,15 +7,24 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from fakes.process_trees import (
+    STUBBORN_TREE,
+    WAIT_FOR_A_SIGNAL,
+    is_alive,
+    log_of_pids,
+    none_alive,
+    pids_in,
+    python,
+    wait_for_pids,
+    wait_until,
+)
 
-import pytest_qperf
+from pytest_qperf.adapters import guardian
 from pytest_qperf.adapters.supervisor import (
     EngineProcess,
     Terminated,
@@ -25,88 +34,7 @@ from pytest_qperf.adapters.supervisor import (
 )
 from pytest_qperf.core.errors import EngineError
 
-ROOT = Path(pytest_qperf.__file__).parents[1]
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="needs a child subreaper")
-
-# Says "pid N" for itself and each process it starts; all of them answer SIGTERM with a line only.
-STUBBORN_TREE = """
-import os, signal
-
-def say(text):  # one write a line, so that lines of several processes do not mix
-    os.write(1, text.encode() + b"\\n")
-
-def stay(role):
-    signal.signal(signal.SIGTERM, lambda *_: say("SIGTERM"))
-    say(f"{role} pid {os.getpid()}")
-    while True:
-        signal.pause()
-
-if os.fork() == 0:
-    stay("child")
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        stay("daemon")
-    os._exit(0)
-os.wait()
-stay("engine")
-"""
-
-WAIT_FOR_A_SIGNAL = "import signal; signal.pause()"
-
-# Supervises a command and waits; argv: log path, stop grace, command...
-PARENT = """
-import os, signal, sys
-from pathlib import Path
-from pytest_qperf.adapters.supervisor import handle_sigterm, supervise
-
-with handle_sigterm(), supervise(
-    sys.argv[3:], environment=dict(os.environ), log_path=Path(sys.argv[1]),
-    stop_grace_s=float(sys.argv[2]),
-):
-    if "QPERF_TEST_FORK" in os.environ and os.fork() == 0:
-        os.setsid()
-        os.write(1, b"fork pid %d\\n" % os.getpid())
-        signal.pause()
-    os.write(1, b"supervising\\n")
-    while True:
-        signal.pause()
-"""
-
-
-def wait_until(is_true: Callable[[], bool], *, timeout_s: float = 10.0) -> None:
-    end_s = time.monotonic() + timeout_s
-    while not is_true():
-        assert time.monotonic() < end_s, f"not true within {timeout_s} s"
-        time.sleep(0.01)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def pids_in(log_path: Path) -> set[int]:
-    if not log_path.exists():
-        return set()
-    return {int(pid) for pid in re.findall(rb"pid (\d+)\n", log_path.read_bytes())}
-
-
-def wait_for_pids(log_path: Path, num_pids: int = 3) -> set[int]:
-    wait_until(lambda: len(pids_in(log_path)) == num_pids)
-    pids = pids_in(log_path)
-    assert all(is_alive(pid) for pid in pids)
-    return pids
-
-
-def none_alive(pids: set[int]) -> bool:
-    return not any(is_alive(pid) for pid in pids)
-
-
-def python(program: str) -> list[str]:
-    return [sys.executable, "-c", program]
 
 
 def guardian_of(engine: EngineProcess) -> psutil.Process:
@@ -118,43 +46,7 @@ def guardian_of(engine: EngineProcess) -> psutil.Process:
 
 @pytest.fixture
 def log_path(tmp_path: Path) -> Iterator[Path]:
-    path = tmp_path / "engine.log"
-    yield path
-    for pid in pids_in(path):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-ParentStarter = Callable[..., "subprocess.Popen[str]"]
-
-
-@pytest.fixture
-def start_parent(log_path: Path) -> Iterator[ParentStarter]:
-    started: list[subprocess.Popen[str]] = []
-
-    def start(
-        command: Sequence[str], *, stop_grace_s: float = 0.2, **variables: str
-    ) -> subprocess.Popen[str]:
-        parent = subprocess.Popen(
-            [*python(PARENT), str(log_path), str(stop_grace_s), *command],
-            env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        started.append(parent)
-        return parent
-
-    yield start
-    for parent in started:
-        parent.kill()
-        parent.wait()
-        assert parent.stdout is not None
-        parent.stdout.close()
-
-
-def stdout_line(process: "subprocess.Popen[str]") -> str:
-    assert process.stdout is not None
-    return process.stdout.readline()
+    yield from log_of_pids(tmp_path)
 
 
 @linux_only
@@ -228,66 +120,6 @@ def test_an_error_in_the_body_ends_the_engine_and_is_raised(log_path: Path) -> N
     assert none_alive(pids)
 
 
-@linux_only
-def test_a_parent_killed_by_sigkill_leaves_nothing_5_s_later(
-    log_path: Path, start_parent: ParentStarter
-) -> None:
-    parent = start_parent(python(STUBBORN_TREE))
-    pids = wait_for_pids(log_path)
-    guardians = {psutil.Process(pid).ppid() for pid in pids} - pids
-    parent.kill()
-    wait_until(lambda: none_alive(pids | guardians), timeout_s=5)
-
-
-@linux_only
-def test_a_fork_of_the_killed_parent_does_not_keep_the_engine_alive(
-    log_path: Path, start_parent: ParentStarter
-) -> None:
-    parent = start_parent(python(WAIT_FOR_A_SIGNAL), QPERF_TEST_FORK="1")
-    lines = {stdout_line(parent), stdout_line(parent)}
-    (forked_pid,) = (int(line.split()[-1]) for line in lines if line.startswith("fork"))
-    try:
-        (guardian,) = (
-            child
-            for child in psutil.Process(parent.pid).children()
-            if "guardian.py" in " ".join(child.cmdline())
-        )
-        (engine,) = guardian.children()
-        parent.kill()
-        wait_until(lambda: none_alive({guardian.pid, engine.pid}), timeout_s=5)
-        assert is_alive(forked_pid)
-    finally:
-        os.kill(forked_pid, signal.SIGKILL)
-
-
-@linux_only
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_and_sigterm_leave_nothing(
-    number: signal.Signals, log_path: Path, start_parent: ParentStarter
-) -> None:
-    parent = start_parent(python(STUBBORN_TREE))
-    pids = wait_for_pids(log_path)
-    assert stdout_line(parent) == "supervising\n"
-    parent.send_signal(number)
-    assert parent.wait(timeout=10) != 0
-    assert none_alive(pids)
-
-
-@linux_only
-def test_a_second_ctrl_c_during_a_long_grace_leaves_nothing(
-    log_path: Path, start_parent: ParentStarter
-) -> None:
-    parent = start_parent(python(STUBBORN_TREE), stop_grace_s=60)
-    pids = wait_for_pids(log_path)
-    assert stdout_line(parent) == "supervising\n"
-    parent.send_signal(signal.SIGINT)
-    wait_until(lambda: log_path.read_text().count("SIGTERM") == 3)
-    assert parent.poll() is None
-    parent.send_signal(signal.SIGINT)
-    assert parent.wait(timeout=10) != 0
-    assert none_alive(pids)
-
-
 def test_only_the_standard_streams_are_open_in_the_engine(log_path: Path) -> None:
     program = """
 import os
@@ -328,11 +160,13 @@ print([signal.getsignal(number) is signal.SIG_IGN for number in numbers])
 print(signal.pthread_sigmask(signal.SIG_BLOCK, []))
 """
     previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
     try:
         with supervise(python(program), environment=dict(os.environ), log_path=log_path) as engine:
             wait_until(lambda: engine.exit_code() == 0)
     finally:
         signal.signal(signal.SIGHUP, previous)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
     assert engine.log_tail() == "[False, False, False]\nset()"
 
 
@@ -426,6 +260,49 @@ def test_a_guardian_that_does_not_report_is_an_error(
         supervise(["true"], environment={}, log_path=log_path),
     ):
         pass
+
+
+def test_processes_that_outlive_sigkill_are_an_error_naming_them(
+    log_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "scripted.py"
+    program.write_text("""
+import os, sys
+control_fd, status_fd = map(int, sys.argv[1:])
+os.read(control_fd, 65536)
+os.write(status_fd, b'{"event": "started", "pid": 4194305}\\n')
+os.read(control_fd, 65536)
+os.write(status_fd, b'{"event": "ended", "left": [4194306], "cleanup": null}\\n')
+""")
+    monkeypatch.setattr("pytest_qperf.adapters.supervisor.GUARDIAN_PROGRAM", program)
+    complaint = r"engine process 4194305: expected its tree .* got live processes \[4194306\]; end"
+
+    def fail() -> None:
+        with supervise(["engine"], environment={}, log_path=log_path):
+            raise RuntimeError("load failed")
+
+    with (
+        pytest.raises(EngineError, match=complaint),
+        supervise(["engine"], environment={}, log_path=log_path),
+    ):
+        pass
+    with pytest.raises(RuntimeError, match="load failed") as caught:
+        fail()
+    assert re.search(complaint, "".join(caught.value.__notes__))
+
+
+@pytest.mark.skipif(shutil.which("ps") is None, reason="needs ps")
+def test_without_proc_the_tree_is_read_from_ps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    child = subprocess.Popen(python(WAIT_FOR_A_SIGNAL), start_new_session=True)
+    try:
+        assert guardian.live_descendants(os.getpid(), group=child.pid) == {child.pid}
+        assert guardian.live_descendants(child.pid, group=child.pid) == {child.pid}
+        assert guardian.live_descendants(child.pid, group=os.getpgid(os.getpid())) >= {os.getpid()}
+    finally:
+        child.kill()
+        child.wait()
+    assert guardian.live_descendants(os.getpid(), group=child.pid) == set()
 
 
 def test_a_free_port_can_be_bound() -> None:

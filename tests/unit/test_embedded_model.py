@@ -16,6 +16,7 @@ from pytest_qperf.embedded.linear import (
     LinearFactory,
     NumpyLinear,
     Precision,
+    RowBlocks,
     require_row_independence,
 )
 from pytest_qperf.embedded.model import KVCache, Qwen2Model, Segment
@@ -23,6 +24,9 @@ from pytest_qperf.embedded.scheduler import PREFILL_ROWS, GenerationRequest, Sch
 
 PLUGIN_SOURCE = Path(__file__).resolve().parents[2] / "plugins" / "fp8_gemm"
 MAX_BATCH = 8
+# In standard deviations of the logits. Where a float32 error turns the rounding of one activation
+# to e4m3, logits differ by up to 0.05; where it turns none, by 1e-6 as in FP32.
+TOLERANCES = {"fp32": 1e-5, "fp8": 0.1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +98,7 @@ def test_logits_match_the_float64_forward_pass(arm: Arm) -> None:
     ids = _prompt(seed=1, num_tokens=60)
     expected = arm.oracle.logits(ids)[39:]
     error = np.abs(_step_by_step(arm.model, ids, num_prompt=40) - expected).max()
-    # FP8: a float32 error turns the rounding of an activation now and then, by 1/16 of it.
-    tolerance = {"fp32": 1e-5, "fp8": 0.05}[arm.precision] * expected.std()
-    assert error < tolerance
+    assert error < TOLERANCES[arm.precision] * expected.std()
 
 
 def test_greedy_tokens_match_the_float64_forward_pass(arm: Arm) -> None:
@@ -111,8 +113,7 @@ def test_a_prompt_run_in_pieces_gives_the_same_logits(arm: Arm) -> None:
     expected = arm.model.forward([Segment(whole, ids)], padded_rows=PREFILL_ROWS)
     arm.model.forward([Segment(pieces, ids[:17])], padded_rows=PREFILL_ROWS)
     actual = arm.model.forward([Segment(pieces, ids[17:])], padded_rows=PREFILL_ROWS)
-    tolerance = {"fp32": 1e-5, "fp8": 0.05}[arm.precision] * expected.std()
-    assert np.abs(actual - expected).max() < tolerance
+    assert np.abs(actual - expected).max() < TOLERANCES[arm.precision] * expected.std()
 
 
 def test_a_segments_logits_are_the_same_bits_alone_and_in_a_batch(arm: Arm) -> None:
@@ -165,7 +166,9 @@ def test_a_layer_that_mixes_rows_is_refused() -> None:
             return super().__call__(x, padded_rows=padded_rows) + x[:1, :1]
 
     with pytest.raises(EngineError, match="of 16 inputs: expected the same result for a row"):
-        require_row_independence(Mixing(np.ones((4, 16), np.float32), None), num_rows=8)
+        require_row_independence(
+            Mixing(np.ones((4, 16), np.float32), None, blocks=RowBlocks()), num_rows=8
+        )
 
 
 def test_the_fp8_backend_refuses_a_bf16_checkpoint(tmp_path: Path, library: Path) -> None:

@@ -47,9 +47,20 @@ def test_selecting_without_nvml_says_why(monkeypatch: pytest.MonkeyPatch) -> Non
         select_gpu("NVIDIA H200")
 
 
-def test_selecting_takes_the_first_gpu_of_exactly_that_name() -> None:
+def test_selecting_takes_the_first_visible_gpu_if_it_has_exactly_that_name() -> None:
     nvml = FakeNvml([FakeGpu(name="NVIDIA H200 NVL"), *TWO_H200])
-    assert select_gpu("NVIDIA H200", environment={}, nvml=nvml).index == 1
+    shown = {"CUDA_VISIBLE_DEVICES": "1,2", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert select_gpu("NVIDIA H200", environment=shown, nvml=nvml).index == 1
+
+
+def test_a_gpu_that_engines_would_not_use_is_refused_with_the_setting_that_helps() -> None:
+    nvml = FakeNvml([FakeGpu(name="NVIDIA H200 NVL"), *TWO_H200])
+    with pytest.raises(
+        EnvironmentUnfitError,
+        match="expected NVIDIA H200 as the first visible GPU, which engines use, got "
+        "0: NVIDIA H200 NVL; set CUDA_VISIBLE_DEVICES=",
+    ):
+        select_gpu("NVIDIA H200", environment={}, nvml=nvml)
 
 
 def test_selecting_an_absent_gpu_lists_what_is_here() -> None:
