@@ -7,4 +7,4 @@ TESTS_DIR = Path(__file__).resolve().parent
 if str(TESTS_DIR) not in sys.path:
     sys.path.insert(0, str(TESTS_DIR))
 
-pytest_plugins = ["pytester"]
+pytest_plugins = ["pytester", "fakes.fp8_library"]

@@ -31,7 +31,7 @@ class EmbeddedAdapter:
         Raises BuildError.
         """
         recipe = recipe_as(engine, EmbeddedEngine)
-        model = resolve_model(recipe.model, cache_dir=cache_dir, note=progress.note)
+        model = resolve_model(recipe.model, cache_dir=cache_dir, note=progress.update)
         if model.folder is None:
             raise BuildError(
                 f"engine {engine.name}: model: expected a folder or a synthetic checkpoint, got "

@@ -44,7 +44,7 @@ class VllmAdapter:
             )
         if recipe.interpreter is not None:
             _check_interpreter(engine.name, recipe.interpreter, _environment(recipe))
-        model = resolve_model(recipe.model, cache_dir=cache_dir, note=progress.note)
+        model = resolve_model(recipe.model, cache_dir=cache_dir, note=progress.update)
         return BuildArtifact(model=model.model, provenance=model.provenance)
 
     def launch(

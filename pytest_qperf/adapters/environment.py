@@ -12,10 +12,13 @@ from pathlib import Path
 
 import psutil
 
+from pytest_qperf import __version__
 from pytest_qperf.adapters.gpu import Gpu
 
-PACKAGES = ("pytest-qperf", "numpy", "aiohttp", "pytest")
+PACKAGES = ("numpy", "aiohttp", "pytest")
 VARIABLE_PREFIXES = ("CUDA_", "OMP_", "OPENBLAS_", "MKL_", "VLLM_", "NVIDIA_")
+# What an image asks of the driver, over 1,000 characters long; it changes nothing at run time.
+IRRELEVANT_VARIABLES = ("NVIDIA_REQUIRE_CUDA",)
 SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 REDACTED = "<redacted>"
 GIT_TIMEOUT_S = 10.0
@@ -82,7 +85,8 @@ def describe_environment(
         cuda_driver_version=gpu.cuda_driver_version if gpu else None,
         is_mig_enabled=gpu.is_mig_enabled if gpu else None,
         variables=relevant_variables(os.environ if environment is None else environment),
-        packages={name: _package_version(name) for name in PACKAGES},
+        packages={"pytest-qperf": __version__}
+        | {name: _package_version(name) for name in PACKAGES},
         git_commit=git_commit,
         git_is_dirty=None if git_changes is None else git_changes != "",
     )
@@ -109,7 +113,7 @@ def relevant_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: REDACTED if any(word in name.upper() for word in SECRET_WORDS) else value
         for name, value in sorted(environment.items())
-        if name.startswith(VARIABLE_PREFIXES)
+        if name.startswith(VARIABLE_PREFIXES) and name not in IRRELEVANT_VARIABLES
     }
 
 

@@ -1,4 +1,4 @@
-"""What is written down about recipes by machine: JSON schemas for editors, tables for the docs."""
+"""What is written down by machine: JSON schemas of recipes and results, tables for the docs."""
 
 import json
 import types
@@ -25,6 +25,7 @@ from pytest_qperf.core.recipe import (
     VllmEngine,
     WorkloadRecipe,
 )
+from pytest_qperf.core.result import GateResult
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 REFERENCE_BEGIN = "<!-- reference: generated from the models -->"
@@ -49,15 +50,20 @@ _SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
 
 
 def recipe_schemas() -> dict[str, str]:
-    """Return the JSON schema of each kind of recipe as text, by file name, in a fixed order."""
+    """Return the JSON schemas of the recipes and of the result as text, by file name, in order."""
     schemas: dict[str, str] = {}
     for kind in (ENGINE, WORKLOAD, GATE):
         body = kind.adapter.json_schema()
         if kind is GATE:
             body["properties"]["thresholds"]["propertyNames"] = {"enum": list(METRICS)}
         schema = {"$schema": _DIALECT, **body, "title": f"qperf {kind.noun} recipe"}
-        schemas[f"{kind.noun}.schema.json"] = json.dumps(schema, indent=2, sort_keys=True) + "\n"
-    return schemas
+        schemas[f"{kind.noun}.schema.json"] = _schema_text(schema)
+    result = {"$schema": _DIALECT, **GateResult.model_json_schema(), "title": "qperf gate result"}
+    return schemas | {"result.schema.json": _schema_text(result)}
+
+
+def _schema_text(schema: dict[str, Any]) -> str:
+    return json.dumps(schema, indent=2, sort_keys=True) + "\n"
 
 
 def write_schemas(folder: Path) -> tuple[Path, ...]:

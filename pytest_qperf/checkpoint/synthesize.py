@@ -48,7 +48,7 @@ WEIGHT_SCALE = 2.0**-12
 INPUT_SCALE = 2.0**-6
 """Static activation scale: covers 448 x 2^-6 = 7, above any normalised activation's usual peak."""
 
-_BLOCK_BYTES = 16 * 2**20
+_BLOCK_BYTES = 2**20
 _SIDECAR_BYTES = 16 * 2**20
 
 
@@ -111,7 +111,7 @@ def write_checkpoint(
 
     The folder appears under its name only when complete; a complete one of the same shape,
     quantization and seed is used again. ``note`` gets a line of progress a shard. Memory stays
-    below 300 MB whatever the shape. Raises BuildError if ``out`` holds anything else or if the
+    below 200 MB whatever the shape. Raises BuildError if ``out`` holds anything else or if the
     disk has no room, RecipeError for a vocabulary without room for the 256 bytes.
     """
     plan = _Plan(shape, quantization, seed)

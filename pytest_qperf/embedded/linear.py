@@ -22,6 +22,8 @@ Array = NDArray[np.float32]
 Precision = Literal["fp32", "fp8"]
 BACKENDS: dict[Precision, str] = {"fp32": "numpy-fp32", "fp8": "fp8-gemm"}
 
+_MIN_FIRST_TRY = 8
+
 
 class Linear(Protocol):
     """x (M, K) float32 -> x W^T + bias (M, N) float32."""
@@ -50,9 +52,6 @@ class RowBlocks:
                 block_rows //= 2
             self._known[key] = block_rows
         return self._known[key]
-
-
-_MIN_FIRST_TRY = 8
 
 
 def _treats_rows_alike(weight: Array, num_rows: int) -> bool:
@@ -150,8 +149,9 @@ def require_row_independence(linear: Linear, *, num_rows: int) -> None:
     expected = linear(x, padded_rows=num_rows)
     turned = linear(x[::-1], padded_rows=num_rows)[::-1]
     shifted = np.roll(linear(np.roll(x, 1, axis=0), padded_rows=num_rows), -1, axis=0)
-    alone = [linear(row[None], padded_rows=num_rows) for row in x]
-    if not all(np.array_equal(expected, y) for y in (turned, shifted, np.concatenate(alone))):
+    alone = [linear(row, padded_rows=num_rows) for row in (x[:1], x[-1:])]
+    ends_match = np.array_equal(expected[[0, -1]], np.concatenate(alone))
+    if not (ends_match and all(np.array_equal(expected, moved) for moved in (turned, shifted))):
         raise EngineError(
             f"linear layer of {linear.in_features} inputs: expected the same result for a row "
             f"wherever it stands among {num_rows}, got another one; this BLAS or plugin cannot "

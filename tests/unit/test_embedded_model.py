@@ -11,6 +11,7 @@ from fakes.tiny_checkpoint import TINY, write_tiny
 from pytest_qperf.adapters.plugin_build import build_host_library
 from pytest_qperf.checkpoint.reading import Checkpoint, read_checkpoint
 from pytest_qperf.core.errors import BuildError, EngineError
+from pytest_qperf.embedded import linear as linear_module
 from pytest_qperf.embedded.linear import (
     Array,
     LinearFactory,
@@ -158,6 +159,24 @@ def test_batching_never_changes_a_requests_tokens(arm: Arm) -> None:
 
 def test_the_model_passes_its_own_row_check(arm: Arm) -> None:
     arm.model.require_row_independence(num_rows=(PREFILL_ROWS, MAX_BATCH))
+
+
+@pytest.mark.parametrize(("num_alike", "expected"), [(64, 64), (16, 16), (1, 1)])
+def test_rows_are_multiplied_in_the_largest_blocks_that_blas_treats_alike(
+    monkeypatch: pytest.MonkeyPatch, num_alike: int, expected: int
+) -> None:
+    def uneven(weight: Array, x: Array) -> Array:
+        product: Array = (weight @ x.T).T.copy()
+        product[num_alike:] += 1
+        return product
+
+    weight = np.ones((4, 16), np.float32)
+    x = np.arange(64 * 16, dtype=np.float32).reshape(64, 16)
+    monkeypatch.setattr(linear_module, "_multiply", uneven)
+    blocks = RowBlocks()
+    assert blocks.block_rows(weight, 40) == expected
+    product = NumpyLinear(weight, None, blocks=blocks)(x[:40], padded_rows=40)
+    np.testing.assert_array_equal(product, x[:40] @ weight.T)
 
 
 def test_a_layer_that_mixes_rows_is_refused() -> None:

@@ -17,9 +17,10 @@ from pytest_qperf.adapters.gpu import (
     select_gpu,
     wait_until_released,
 )
-from pytest_qperf.adapters.gpu_sampler import GpuSample, GpuSampler, Spread, summarise_samples
+from pytest_qperf.adapters.gpu_sampler import GpuSample, GpuSampler, summarise_samples
 from pytest_qperf.adapters.nvml import NvmlUnavailableError, open_nvml, throttle_reason_names
 from pytest_qperf.core.errors import EnvironmentUnfitError
+from pytest_qperf.core.records import Spread
 
 H200 = Gpu(0, "GPU-aaaa", "NVIDIA H200", 140 * GIB, "580.95.05", "13.0", False)
 TWO_H200 = [FakeGpu(uuid="GPU-aaaa"), FakeGpu(uuid="GPU-bbbb")]

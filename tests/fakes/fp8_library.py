@@ -9,7 +9,7 @@ from pytest_qperf.adapters.plugin_build import build_host_library
 from pytest_qperf.core.errors import EngineError
 from pytest_qperf.embedded.fp8_gemm import Fp8Gemm
 
-SOURCE_DIR = Path(__file__).resolve().parents[3] / "plugins" / "fp8_gemm"
+SOURCE_DIR = Path(__file__).resolve().parents[2] / "plugins" / "fp8_gemm"
 
 
 @pytest.fixture(scope="session")
