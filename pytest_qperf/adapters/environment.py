@@ -15,7 +15,7 @@ import psutil
 from pytest_qperf import __version__
 from pytest_qperf.adapters.gpu import Gpu
 
-PACKAGES = ("numpy", "aiohttp", "pytest")
+PACKAGES = ("pytest-qperf", "numpy", "aiohttp", "pytest")
 VARIABLE_PREFIXES = ("CUDA_", "OMP_", "OPENBLAS_", "MKL_", "VLLM_", "NVIDIA_")
 # What an image asks of the driver, over 1,000 characters long; it changes nothing at run time.
 IRRELEVANT_VARIABLES = ("NVIDIA_REQUIRE_CUDA",)
@@ -85,8 +85,7 @@ def describe_environment(
         cuda_driver_version=gpu.cuda_driver_version if gpu else None,
         is_mig_enabled=gpu.is_mig_enabled if gpu else None,
         variables=relevant_variables(os.environ if environment is None else environment),
-        packages={"pytest-qperf": __version__}
-        | {name: _package_version(name) for name in PACKAGES},
+        packages={name: _package_version(name) for name in PACKAGES},
         git_commit=git_commit,
         git_is_dirty=None if git_changes is None else git_changes != "",
     )
@@ -143,6 +142,8 @@ def _cpu_model() -> str | None:
 
 
 def _package_version(name: str) -> str | None:
+    if name == "pytest-qperf":  # known without its metadata too, as when it runs from its source
+        return __version__
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
