@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import pytest
@@ -63,14 +64,11 @@ def pytest_progress(config: pytest.Config) -> LineProgress:
         return stderr_progress()
 
     def write(text: str) -> None:
-        if capture is None:
-            reporter.write(text, flush=True)
-            return
-        with capture.global_and_fixture_disabled():
+        with nullcontext() if capture is None else capture.global_and_fixture_disabled():
+            # pytest writes a file's name without a line end before its tests run.
+            reporter.ensure_newline()
             reporter.write(text, flush=True)
 
-    # pytest has written the test's name without a line end by now.
-    reporter.ensure_newline()
     columns = min(config.get_terminal_writer().fullwidth, MAX_COLUMNS)
     return LineProgress(write=write, is_terminal=bool(reporter.isatty), columns=columns)
 

@@ -52,7 +52,9 @@ def test_the_gate_runs_pytest_with_the_given_arguments(tmp_path: Path) -> None:
     completed = make("-n", "gate", f"VENV={tmp_path}", "ARGS=--qperf-rounds 2")
     assert completed.returncode == 0, completed.stderr
     last_line = completed.stdout.splitlines()[-1]
-    assert last_line == f"{tmp_path}/bin/python -m pytest --qperf --qperf-only --qperf-rounds 2"
+    assert last_line == (
+        f"{tmp_path}/bin/python -m pytest --qperf --qperf-only engine_recipes --qperf-rounds 2"
+    )
 
 
 def test_an_environment_is_installed_again_only_when_the_project_file_is_newer(
