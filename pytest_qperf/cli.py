@@ -16,7 +16,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(parsed.run(parsed))
     except QperfError as error:
         sys.stderr.write(f"qperf: {error}\n")
-        return 1
+    except OSError as error:
+        sys.stderr.write(
+            f"qperf: {error.filename or 'output'}: expected to read or write it, got "
+            f"{error.strerror}; check the path, its permissions and the disk\n"
+        )
+    return 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -89,7 +94,11 @@ def _validate(parsed: argparse.Namespace) -> int:
     packaged = packaged_recipes_root()
     roots = [*parsed.recipes, *([project] if project.is_dir() else []), packaged]
     library = RecipeLibrary(tuple(dict.fromkeys(roots)))
-    problems: list[str] = []
+    problems = [
+        f"--recipes: expected a folder, got {root}; check the path"
+        for root in parsed.recipes
+        if not root.is_dir()
+    ]
     for name in parsed.gates or sorted(library.gate_names()):
         try:
             gate = library.load_gate(name)
@@ -112,7 +121,7 @@ def _schema(parsed: argparse.Namespace) -> int:
     stale = [
         name
         for name, text in recipe_schemas().items()
-        if not (parsed.folder / name).is_file() or (parsed.folder / name).read_text() != text
+        if not (path := parsed.folder / name).is_file() or path.read_bytes() != text.encode()
     ]
     for name in stale:
         sys.stderr.write(

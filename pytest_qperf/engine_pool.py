@@ -17,7 +17,7 @@ from pytest_qperf.core.recipe import WorkloadRecipe
 from pytest_qperf.core.records import Arm, RequestRecord
 from pytest_qperf.core.validity import run_problems
 from pytest_qperf.options import QperfOptions
-from pytest_qperf.pipeline import Tools
+from pytest_qperf.pipeline import Tools, gate_hardware
 from pytest_qperf.ports import Progress
 from pytest_qperf.progress import pytest_progress
 
@@ -79,13 +79,14 @@ class EnginePool:
         self._hardware.close()
 
     def _hold(self, gate: ResolvedGate) -> HeldHardware:
-        wanted = None if gate.recipe.hardware is None else gate.recipe.hardware.gpu
+        hardware = gate_hardware(gate)
+        wanted = None if hardware is None else hardware.gpu
         if self._held is not None and self._held[0] == wanted:
             return self._held[1]
         self.close()
         held = self._hardware.enter_context(
             self._tools.hold_hardware(
-                gate.recipe.hardware,
+                hardware,
                 lock_timeout_s=self._options.lock_timeout_s,
                 note=self._progress.note,
             )

@@ -70,7 +70,9 @@ class GatePlugin:
         return None
 
     def pytest_terminal_summary(
-        self, terminalreporter: pytest.TerminalReporter, config: pytest.Config
+        self,
+        terminalreporter: "pytest.TerminalReporter",  # in quotes: not in pytest before 8.4
+        config: pytest.Config,
     ) -> None:
         """Show each gate's table, and again what did not run."""
         results = gate_results(config)

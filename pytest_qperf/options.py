@@ -120,7 +120,7 @@ class QperfOptions:
         read = _Reader(config)
         options = cls(
             is_active=read.flag("--qperf"),
-            gates=tuple(read.many("--qperf-gate")),
+            gates=tuple(read.names_or_paths("--qperf-gate")),
             is_only=read.flag("--qperf-only"),
             is_skip=read.flag("--qperf-skip"),
             rounds=read.positive_int("--qperf-rounds"),
@@ -169,12 +169,25 @@ def refuse_incompatible_plugins(config: pytest.Config) -> None:
             f"--qperf: expected no pytest-xdist, got -n {num_processes}; a gate measures alone on "
             "its host: run it without -n"
         )
-    reruns = config.getoption("reruns", None)
+    reruns = _num_reruns(config)
     if reruns:
         raise pytest.UsageError(
-            f"--qperf: expected no reruns, got --reruns {reruns}; repeating a gate until it is "
+            f"--qperf: expected no reruns, got {reruns}; repeating a gate until it is "
             "green defeats it: raise its rounds instead"
         )
+
+
+def _num_reruns(config: pytest.Config) -> int | None:
+    """Return how often pytest-rerunfailures would repeat a test, None if it is not here or idle."""
+    for option in ("force_reruns", "reruns"):
+        given: int | None = config.getoption(option, None)
+        if given is not None:
+            return given
+    try:
+        ini = config.getini("reruns")
+    except ValueError:  # no such plugin
+        return None
+    return int(ini) if ini else None
 
 
 def _refuse_contradictions(options: QperfOptions) -> None:
@@ -204,6 +217,12 @@ class _Reader:
         given = self._config.getoption(name)
         return given if given is not None else self._config.getini(name)
 
+    def _start_of_paths(self, flag: str) -> Path:
+        """Return where a path starts: the current folder for a command line, else the rootdir."""
+        name = flag.removeprefix("--").replace("-", "_")
+        is_given = self._config.getoption(name) is not None
+        return self._config.invocation_params.dir if is_given else self._config.rootpath
+
     def flag(self, flag: str) -> bool:
         return bool(self._value(flag))
 
@@ -224,10 +243,17 @@ class _Reader:
 
     def folder(self, flag: str) -> Path | None:
         text = self.text(flag)
-        return None if text is None else self._config.invocation_params.dir / text
+        return None if text is None else self._start_of_paths(flag) / text
+
+    def names_or_paths(self, flag: str) -> list[str]:
+        start = self._start_of_paths(flag)
+        return [
+            str(start / text) if "/" in text or text.endswith((".yaml", ".yml")) else text
+            for text in self.many(flag)
+        ]
 
     def existing_folders(self, flag: str) -> list[Path]:
-        folders = [self._config.rootpath / text for text in self.many(flag)]
+        folders = [self._start_of_paths(flag) / text for text in self.many(flag)]
         for folder in folders:
             if not folder.is_dir():
                 raise pytest.UsageError(

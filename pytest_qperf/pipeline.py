@@ -23,7 +23,8 @@ from pytest_qperf.core.assemble import (
     run_result,
     workload_record,
 )
-from pytest_qperf.core.errors import EngineError, QperfError
+from pytest_qperf.core.errors import EngineError, QperfError, ResultError
+from pytest_qperf.core.recipe import Hardware
 from pytest_qperf.core.records import Arm, GpuSummary, RunRecord
 from pytest_qperf.core.result import EngineRecord, GateResult
 from pytest_qperf.core.schedule import ARMS, ScheduledRun, run_schedule
@@ -86,6 +87,8 @@ def run_gate(request: GateRequest, *, progress: Progress, tools: Tools | None = 
                     record, gpu = run.load(scheduled, engine, hardware)
                 run.keep(scheduled, engine, record, gpu)
         run.judge()
+    except ResultError:
+        raise  # the folder is another run's, or cannot be written: nothing more is written there
     except QperfError as error:
         run.fail(error)
     return run.report()
@@ -108,14 +111,18 @@ class GateRun:
         self._problems: tuple[str, ...] = ()
         progress.note(f"{self._gate.name}: run folder {self._store.folder}")
         if self._runs:
-            progress.note(f"{self._gate.name}: {len(self._runs) // 2} finished rounds are kept")
+            progress.note(
+                f"{self._gate.name}: {len(self._runs) // 2} of {request.num_rounds} rounds "
+                "finished before"
+            )
 
     @contextmanager
     def hardware(self) -> Iterator[HeldHardware]:
-        """Hold the gate's hardware; a gate with an endpoint holds none, it may be elsewhere."""
-        hardware = None if label_of(self._gate) == "endpoint" else self._gate.recipe.hardware
+        """Hold the gate's hardware."""
         with self._tools.hold_hardware(
-            hardware, lock_timeout_s=self._request.lock_timeout_s, note=self._progress.note
+            gate_hardware(self._gate),
+            lock_timeout_s=self._request.lock_timeout_s,
+            note=self._progress.note,
         ) as held:
             yield held
 
@@ -131,13 +138,19 @@ class GateRun:
         )
 
     def build(self, arm: Arm) -> BuildArtifact:
-        """Return one arm's artefacts, from the cache where they exist."""
+        """Return one arm's artefacts, from the cache where they exist.
+
+        A resumed run must go on with the build it was started with: a recipe names the folder of
+        a plugin's sources, and those may have been edited since.
+        """
         engine = self._gate.engine(arm)
         self._progress.update(f"{self._gate.name}: building {arm} {engine.name}")
-        self._artifacts[arm] = self._tools.adapter_for(engine).build(
+        artifact = self._tools.adapter_for(engine).build(
             engine, cache_dir=self._request.cache_dir, progress=self._progress
         )
-        return self._artifacts[arm]
+        self._store.check_build(arm, artifact.content_hashes())
+        self._artifacts[arm] = artifact
+        return artifact
 
     def unfinished(self) -> Iterator[ScheduledRun]:
         """Yield the runs still to do, in ABBA order; end early once a run turned out invalid."""
@@ -194,11 +207,12 @@ class GateRun:
         self, scheduled: ScheduledRun, engine: RunningEngine, hardware: HeldHardware
     ) -> tuple[RunRecord, GpuSummary | None]:
         """Send the workload; return every request and what the GPU did meanwhile."""
-        with hardware.sampling() as gpu_summary:
+        prompts = workload_prompts(self._gate.workload, round_number=scheduled.round)
+        with hardware.sampling() as gpu_summary:  # not while prompts are drawn: the GPU idles
             record = self._tools.load_client_for(self._gate.engine(scheduled.arm)).run(
                 engine,
                 self._gate.workload,
-                workload_prompts(self._gate.workload, round_number=scheduled.round),
+                prompts,
                 progress=_Prefixed(self._progress, self._where(scheduled)),
             )
         return record, gpu_summary()
@@ -272,6 +286,11 @@ class GateRun:
         )
 
 
+def gate_hardware(gate: ResolvedGate) -> Hardware | None:
+    """Return the hardware to hold for a gate; with an endpoint none, it may be elsewhere."""
+    return None if label_of(gate) == "endpoint" else gate.recipe.hardware
+
+
 @dataclass(frozen=True, slots=True)
 class _Prefixed:
     """Progress whose updates say which run they are about."""
@@ -290,5 +309,7 @@ class _Prefixed:
 
 def _open_store(request: GateRequest) -> ResultStore:
     if request.resume_folder is not None:
-        return ResultStore.resume(request.resume_folder)
+        return ResultStore.resume(
+            request.resume_folder, request.gate, num_rounds=request.num_rounds
+        )
     return ResultStore.create(request.report_dir, request.gate)

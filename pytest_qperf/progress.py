@@ -60,24 +60,28 @@ def pytest_progress(config: pytest.Config) -> LineProgress:
     """
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     capture = config.pluginmanager.get_plugin("capturemanager")
-    if reporter is None:
-        return stderr_progress()
 
     def write(text: str) -> None:
+        # The standard error is looked up now: while pytest captures, it is another one.
         with nullcontext() if capture is None else capture.global_and_fixture_disabled():
+            if reporter is None:
+                _write_to_stderr(text)
+                return
             # pytest writes a file's name without a line end before its tests run.
             reporter.ensure_newline()
             reporter.write(text, flush=True)
 
+    if reporter is None:
+        return LineProgress(write=write, is_terminal=False)
     columns = min(config.get_terminal_writer().fullwidth, MAX_COLUMNS)
     return LineProgress(write=write, is_terminal=bool(reporter.isatty), columns=columns)
 
 
 def stderr_progress() -> LineProgress:
     """Return progress for a command: the standard error, one updating line if it is a terminal."""
+    return LineProgress(write=_write_to_stderr, is_terminal=sys.stderr.isatty())
 
-    def write(text: str) -> None:
-        sys.stderr.write(text)
-        sys.stderr.flush()
 
-    return LineProgress(write=write, is_terminal=sys.stderr.isatty())
+def _write_to_stderr(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()

@@ -51,7 +51,7 @@ def select_gates(options: QperfOptions, rootpath: Path) -> Selection:
     library = recipe_library(options, rootpath)
     names = options.gates or _resumed_gate(options)
     if names:
-        return Selection(tuple(_load(library, name, options) for name in names), ())
+        return Selection(_distinct([_load(library, name, options) for name in names]), ())
     selected: list[SelectedGate] = []
     left_out: list[tuple[str, str]] = []
     for name in sorted(library.gate_names()):
@@ -102,6 +102,21 @@ def _resumed_gate(options: QperfOptions) -> tuple[str, ...]:
                 f"{error!r}; the interrupted run printed its folder"
             ]
         ) from error
+
+
+def _distinct(gates: list[SelectedGate]) -> tuple[SelectedGate, ...]:
+    """Return the gates without repetitions; raise RecipeError for two files of one name."""
+    by_name: dict[str, SelectedGate] = {}
+    for gate in gates:
+        first = by_name.setdefault(gate.name, gate)
+        if first.path.resolve() != gate.path.resolve():
+            raise RecipeError(
+                [
+                    f"--qperf-gate: expected gates of different names, got {first.path} and "
+                    f"{gate.path}; their reports would mix: rename one file"
+                ]
+            )
+    return tuple(by_name.values())
 
 
 def _load(library: RecipeLibrary, name: str, options: QperfOptions) -> SelectedGate:

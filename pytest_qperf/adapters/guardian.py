@@ -39,6 +39,7 @@ POLL_S = 0.05
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36
+NUM_THREADS_FIELD = 17  # proc(5): field 20 of stat, counted from the state, which is field 3
 
 
 def main() -> int:
@@ -265,8 +266,11 @@ def process_table() -> list[Process]:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 stat = Path("/proc", name, "stat").read_bytes()
                 # proc(5): "pid (comm) state ppid pgrp ..."; comm may hold spaces and parentheses.
-                state, parent_pid, group = stat.rpartition(b")")[2].split()[:3]
-                is_zombie = state in (b"Z", b"X")
+                fields = stat.rpartition(b")")[2].split()
+                state, parent_pid, group = fields[:3]
+                # A main thread that has ended is a zombie while other threads still run and hold
+                # memory, and its process cannot be reaped yet.
+                is_zombie = state in (b"Z", b"X") and int(fields[NUM_THREADS_FIELD]) <= 1
                 table.append(Process(int(name), int(parent_pid), int(group), is_zombie))
     return table
 

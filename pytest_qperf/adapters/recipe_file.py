@@ -170,8 +170,8 @@ def _resolve(gate: _Read[GateRecipe], library: RecipeLibrary) -> ResolvedGate:
         for read, recipe in ((candidate, candidate.recipe), (baseline, baseline.recipe))
     ]
     _require_same_model(gate, *engines)
-    digests = [gate.recipe.digest(), *(engine.digest for engine in engines)]
-    digests.append(_workload_digest(workload.path, workload.recipe))
+    workload_digest = _workload_digest(workload.path, workload.recipe)
+    digests = [gate.recipe.digest(), *(engine.digest for engine in engines), workload_digest]
     return ResolvedGate(
         name=gate.path.stem,
         path=gate.path,
@@ -180,6 +180,7 @@ def _resolve(gate: _Read[GateRecipe], library: RecipeLibrary) -> ResolvedGate:
         baseline=engines[1],
         workload_name=workload.path.stem,
         workload=_with_absolute_token_file(workload.path, workload.recipe),
+        workload_digest=workload_digest,
         digest=hashlib.sha256("\n".join(digests).encode()).hexdigest(),
     )
 
@@ -254,7 +255,8 @@ def _workload_digest(workload_path: Path, recipe: WorkloadRecipe) -> str:
     tokens = _token_file(workload_path, recipe)
     if tokens is None:
         return recipe.digest()
-    return f"{recipe.digest()} {hashlib.sha256(tokens.read_bytes()).hexdigest()}"
+    parts = f"{recipe.digest()} {hashlib.sha256(tokens.read_bytes()).hexdigest()}"
+    return hashlib.sha256(parts.encode()).hexdigest()
 
 
 def _is_root(folder: Path) -> bool:

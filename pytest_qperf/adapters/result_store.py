@@ -3,6 +3,7 @@
 Layout of a run folder::
 
     gate.json                        what is being measured; checked when a run is resumed
+    build-candidate.json             content hashes of what was built; checked likewise
     runs/round-01-candidate.json     one run's summary
     raw/round-01-candidate.json.gz   every request of that run with its raw token times
     logs/round-01-candidate.log      the engine's log
@@ -12,6 +13,8 @@ Layout of a run folder::
 
 import gzip
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -38,6 +41,14 @@ class _GateStamp(BaseModel):
     fingerprint: str
 
 
+class _BuildStamp(BaseModel):
+    """What an arm was built from."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    content_hashes: dict[str, str]
+
+
 class ResultStore:
     """One run folder of one gate."""
 
@@ -48,13 +59,15 @@ class ResultStore:
     def create(cls, report_dir: Path, gate: ResolvedGate) -> "ResultStore":
         """Make a new run folder ``report_dir/gate/UTC time``; git ignores the report folder.
 
+        A report folder that was there before is left as git sees it.
         Raises ResultError if it cannot be written.
         """
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
         folder = report_dir / gate.name / stamp
+        is_new = not report_dir.exists()
         try:
             folder.mkdir(parents=True)
-            if not (report_dir / ".gitignore").exists():
+            if is_new:
                 (report_dir / ".gitignore").write_text("*\n")
         except OSError as error:
             raise ResultError(
@@ -64,14 +77,20 @@ class ResultStore:
         return cls(folder)
 
     @classmethod
-    def resume(cls, folder: Path) -> "ResultStore":
-        """Open the run folder of an interrupted run; raise ResultError if it is not one."""
+    def resume(cls, folder: Path, gate: ResolvedGate, *, num_rounds: int) -> "ResultStore":
+        """Open the run folder of an interrupted run of this gate.
+
+        Raises ResultError if it is no run folder, or another measurement's: then nothing of this
+        run may be written there. ``begin`` compares the environment, once it is known.
+        """
         if not (folder / "gate.json").is_file():
             raise ResultError(
                 f"{folder}: expected a run folder with gate.json in it, found none; "
                 "--qperf-resume takes the folder that the interrupted run named"
             )
-        return cls(folder)
+        store = cls(folder)
+        store._check_stamp(gate=gate.name, digest=gate.digest, num_rounds=num_rounds)
+        return store
 
     def begin(self, gate: ResolvedGate, *, num_rounds: int, fingerprint: str) -> None:
         """Stamp a new folder, or check that a resumed one is about the same measurement.
@@ -82,19 +101,44 @@ class ResultStore:
             gate=gate.name, digest=gate.digest, num_rounds=num_rounds, fingerprint=fingerprint
         )
         path = self.folder / "gate.json"
-        if not path.exists():
-            _write_text(path, stamp.model_dump_json(indent=1) + "\n")
-            return
-        stored = _read_model(path, _GateStamp)
+        if path.exists():
+            self._check_stamp(**stamp.model_dump())
+        else:
+            _write_bytes(path, _json_bytes(stamp))
+
+    def _check_stamp(self, **wanted: object) -> None:
+        stored = _read_model(self.folder / "gate.json", _GateStamp)
         differences = [
-            f"{name} {getattr(stored, name)} is now {getattr(stamp, name)}"
-            for name in _GateStamp.model_fields
-            if getattr(stored, name) != getattr(stamp, name)
+            f"{name} {getattr(stored, name)} is now {value}"
+            for name, value in wanted.items()
+            if getattr(stored, name) != value
         ]
         if differences:
             raise ResultError(
                 f"{self.folder}: expected the run that was interrupted, got another: "
                 f"{'; '.join(differences)}; start a new run without --qperf-resume"
+            )
+
+    def check_build(self, arm: Arm, content_hashes: dict[str, str]) -> None:
+        """Keep what an arm was built from, or check that a resumed run measures the same build.
+
+        Raises ResultError naming every difference: rounds of two builds must not be mixed.
+        """
+        path = self.folder / f"build-{arm}.json"
+        build = _BuildStamp(content_hashes=content_hashes)
+        if not path.exists():
+            _write_bytes(path, _json_bytes(build))
+            return
+        stored = _read_model(path, _BuildStamp).content_hashes
+        differences = [
+            f"{name} {stored.get(name)} is now {content_hashes.get(name)}"
+            for name in sorted(stored.keys() | content_hashes.keys())
+            if stored.get(name) != content_hashes.get(name)
+        ]
+        if differences:
+            raise ResultError(
+                f"{self.folder}: expected the {arm} that was measured before the interruption, got "
+                f"another build: {'; '.join(differences)}; start a new run without --qperf-resume"
             )
 
     def finished_runs(self) -> tuple[RunResult, ...]:
@@ -110,7 +154,8 @@ class ResultStore:
     def log_path(self, round_number: int, arm: Arm) -> Path:
         """Return where the log of one run's engine goes; an earlier attempt's log is kept."""
         folder = self.folder / "logs"
-        folder.mkdir(exist_ok=True)
+        with _writing(folder):
+            folder.mkdir(exist_ok=True)
         path = folder / f"round-{round_number:02d}-{arm}.log"
         attempt = 2
         while path.exists():
@@ -123,16 +168,16 @@ class ResultStore:
         name = f"round-{run.round:02d}-{run.arm}"
         raw = json.dumps([_raw_request(request) for request in record.requests])
         _write_bytes(self.folder / "raw" / f"{name}.json.gz", gzip.compress(raw.encode(), 6))
-        _write_text(self.folder / "runs" / f"{name}.json", run.model_dump_json(indent=1) + "\n")
+        _write_bytes(self.folder / "runs" / f"{name}.json", _json_bytes(run))
 
     def save_result(self, result: GateResult, report: str) -> Path:
         """Write result.json (at most 1 MB) and report.txt; return the path of result.json."""
-        text = result.model_dump_json(indent=1) + "\n"
-        if len(text.encode()) > MAX_RESULT_BYTES:
-            text = _without_request_columns(result).model_dump_json(indent=1) + "\n"
+        data = _json_bytes(result)
+        if len(data) > MAX_RESULT_BYTES:
+            data = _json_bytes(_without_request_columns(result))
         path = self.folder / "result.json"
-        _write_text(self.folder / "report.txt", report)
-        _write_text(path, text)
+        _write_bytes(self.folder / "report.txt", report.encode(errors="replace"))
+        _write_bytes(path, data)
         return path
 
 
@@ -182,13 +227,31 @@ def _read_model(path: Path, model: type[ModelT]) -> ModelT:
         ) from error
 
 
-def _write_text(path: Path, text: str) -> None:
-    _write_bytes(path, text.encode())
+def _json_bytes(model: BaseModel) -> bytes:
+    """Return a model as JSON in UTF-8; raise ValueError for a number that JSON does not have.
+
+    What is no text in UTF-8, such as a byte of a file's name on the command line, becomes "?".
+    """
+    values = model.model_dump(mode="json")
+    text = json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return text.encode(errors="replace")
 
 
 def _write_bytes(path: Path, data: bytes) -> None:
     """Write through a temporary name, so that a killed process leaves no half file."""
-    path.parent.mkdir(exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(data)
-    temporary.replace(path)
+    with _writing(path):
+        path.parent.mkdir(exist_ok=True)
+        temporary.write_bytes(data)
+        temporary.replace(path)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ResultError(
+            f"{path}: expected to write the run's results there, got {error.strerror}; "
+            "free the disk or mend the folder's permissions, then go on with --qperf-resume"
+        ) from error

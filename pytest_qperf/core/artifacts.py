@@ -22,7 +22,8 @@ class NamedEngine:
 class ResolvedGate:
     """A gate with everything it names loaded; ``digest`` covers all four recipes.
 
-    Both engines carry the gate's ``model`` where the gate gives one.
+    Both engines carry the gate's ``model`` where the gate gives one. ``workload_digest`` covers
+    the workload as written and its tokens, where they come from a file.
     """
 
     name: str
@@ -32,6 +33,7 @@ class ResolvedGate:
     baseline: NamedEngine
     workload_name: str
     workload: WorkloadRecipe
+    workload_digest: str
     digest: str
 
     def engine(self, arm: Arm) -> NamedEngine:
@@ -58,6 +60,14 @@ class BuildArtifact:
     model: str
     libraries: dict[str, Path] = field(default_factory=dict)
     provenance: dict[str, str] = field(default_factory=dict)
+
+    def content_hashes(self) -> dict[str, str]:
+        """Return the provenance that fixes what was built: entries named *_hash or *_sha256."""
+        return {
+            name: value
+            for name, value in self.provenance.items()
+            if name.endswith(("_hash", "_sha256"))
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,6 +173,6 @@ def workload_record(gate: ResolvedGate) -> WorkloadRecord:
     """Return the stored form of a gate's workload."""
     return WorkloadRecord(
         name=gate.workload_name,
-        digest=gate.workload.digest(),
+        digest=gate.workload_digest,
         recipe=gate.workload.model_dump(mode="json"),
     )

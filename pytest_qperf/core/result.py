@@ -16,9 +16,12 @@ Label = Literal["gpu", "embedded", "endpoint"]
 
 
 class StoredModel(BaseModel):
-    """Refuses unknown keys: a document of another version is an error, not half a result."""
+    """Refuses unknown keys: a document of another version is an error, not half a result.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    Refuses numbers that are not finite: JSON has none, and what was stored could not be read.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class RequestColumns(StoredModel):

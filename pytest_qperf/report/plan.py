@@ -19,8 +19,8 @@ def render_plan(gate: ResolvedGate, rounds: int | None) -> str:
         f"  workload: {gate.workload_name}: {workload.isl_tokens} tokens in, "
         f"{workload.osl_tokens} out, {workload.concurrency} in flight, "
         f"{workload.num_requests} requests, {workload.arrival}",
-        f"  {num_rounds} rounds, a fresh engine for each of {2 * num_rounds} runs: {order} "
-        "(A baseline, B candidate)",
+        f"  {num_rounds} round{'' if num_rounds == 1 else 's'}, a fresh engine for each of "
+        f"{2 * num_rounds} runs: {order} (A baseline, B candidate)",
     ]
     for metric, threshold in gate.recipe.thresholds.items():
         limits = ", ".join(f"{name} {value:g}" for name, value in threshold.limits().items())

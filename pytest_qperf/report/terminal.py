@@ -1,4 +1,4 @@
-"""Renders a gate's result as plain text, at most 100 columns of table."""
+"""Renders a gate's result as plain text; its table is wider the more limits a metric has."""
 
 from collections.abc import Sequence
 
@@ -54,7 +54,8 @@ def _workload_in_short(result: GateResult) -> str:
 
 def _rounds_in_short(result: GateResult) -> str:
     num_complete = min(
-        sum(run.arm == arm for run in result.runs) for arm in ("candidate", "baseline")
+        sum(run.arm == arm and not run.problems for run in result.runs)
+        for arm in ("candidate", "baseline")
     )
     seconds = (result.finished_at - result.started_at).total_seconds()
     return f"{num_complete} of {result.num_rounds_planned} rounds, {seconds:.0f} s"
@@ -64,7 +65,14 @@ def _verdict_table(result: GateResult) -> list[str]:
     judged = {verdict.metric: verdict for verdict in result.verdicts}
     header = ("metric", "unit", "candidate", "baseline", "ratio", "bounds", "limit", "verdict")
     rows = [_verdict_row(verdict) for verdict in result.verdicts]
-    rows += [_watched_row(result, name) for name in METRICS if name not in judged]
+    rows += [
+        _watched_row(result, name)
+        for name in METRICS
+        # A result of an earlier version may lack a metric that was added since.
+        if name not in judged
+        and result.run_values("candidate", name)
+        and result.run_values("baseline", name)
+    ]
     return _aligned([header, *rows])
 
 

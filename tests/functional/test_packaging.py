@@ -1,7 +1,5 @@
 """The wheel holds what an installed gate needs, and nothing else."""
 
-import subprocess
-import sys
 import tarfile
 import zipfile
 from configparser import ConfigParser
@@ -11,25 +9,6 @@ import pytest
 
 REPO = Path(__file__).resolve().parents[2]
 TRAVELLING = {"engine_recipes": {".yaml", ".json"}, "plugins": {".cpp", ".cu", ".h"}}
-
-
-@pytest.fixture(scope="module")
-def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder with an sdist, and a wheel built from that sdist as a release's is."""
-    out = tmp_path_factory.mktemp("dist")
-    completed = subprocess.run(
-        [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(REPO)],
-        capture_output=True,
-        text=True,
-    )
-    assert completed.returncode == 0, completed.stdout + completed.stderr
-    return out
-
-
-@pytest.fixture(scope="module")
-def wheel(distributions: Path) -> Path:
-    (path,) = distributions.glob("*.whl")
-    return path
 
 
 @pytest.fixture(scope="module")

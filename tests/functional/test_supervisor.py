@@ -104,6 +104,27 @@ def test_what_a_dead_engine_left_behind_is_ended(log_path: Path) -> None:
     assert none_alive(orphans)
 
 
+@linux_only
+def test_an_engine_whose_main_thread_has_ended_is_ended_and_reaped(log_path: Path) -> None:
+    # Its row in the process table says zombie, yet a thread still runs: the same as a moment in
+    # every exit of a process with many threads.
+    program = """
+import ctypes, signal, threading, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+threading.Thread(target=time.sleep, args=(60,)).start()
+print("ready", flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+    with supervise(
+        python(program), environment=dict(os.environ), log_path=log_path, stop_grace_s=0.2
+    ) as engine:
+        process = psutil.Process(engine.pid)
+        wait_until(lambda: process.status() == psutil.STATUS_ZOMBIE)
+        assert engine.exit_code() is None
+    assert not psutil.pid_exists(engine.pid)
+    assert engine.exit_code() == -signal.SIGKILL
+
+
 def test_an_error_in_the_body_ends_the_engine_and_is_raised(log_path: Path) -> None:
     pids: set[int] = set()
 
