@@ -106,7 +106,7 @@ def test_an_undecided_gate_is_an_error_with_a_letter_of_its_own(project: GatePro
     kind, message = run.message(TTFT)
     assert (run.exit_code, kind) == (1, "error")
     assert "INCONCLUSIVE: TTFT, mean: " in message
-    assert "no bounds from one round; max_ratio_to_baseline 100 is undecided" in message
+    assert "no bounds from one round; max_ratio_to_baseline 1e+06 is undecided" in message
     assert re.search(r"(?m)^I +\[100%\]$", run.output)
     assert "1 error in" in run.output
 
