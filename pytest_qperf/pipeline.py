@@ -31,7 +31,7 @@ from pytest_qperf.core.schedule import ARMS, ScheduledRun, run_schedule
 from pytest_qperf.core.validity import run_problems
 from pytest_qperf.core.verdict import MetricVerdict
 from pytest_qperf.ports import EngineAdapter, LoadClient, Progress
-from pytest_qperf.report.terminal import render_result
+from pytest_qperf.report.terminal import one_line, render_result
 
 WARMUP_OSL_TOKENS = 8
 WARMUP_ROUND = 0  # rounds count from 1, so no warm-up prompt is ever a measured one
@@ -273,7 +273,7 @@ class GateRun:
             notes=notes_on(self._gate),
         )
         path = self._store.save_result(result, render_result(result))
-        self._progress.note(f"{self._gate.name}: {result.outcome}, see {path}")
+        self._progress.note(f"{one_line(result)}; {path}")
         return result
 
     def _engine_record(self, arm: Arm) -> EngineRecord:

@@ -21,10 +21,14 @@ def render_result(result: GateResult) -> str:
         f"  candidate {result.candidate.name}, baseline {result.baseline.name}, "
         f"workload {result.workload.name}: {_workload_in_short(result)}",
         f"  {_rounds_in_short(result)}",
+        *_host_in_short(result),
     ]
     if result.verdicts:
         lines += ["", *_verdict_table(result)]
-        lines += ["", *(f"  {verdict.outcome}: {verdict.reason}" for verdict in result.verdicts)]
+        lines += [""]
+        for verdict in result.verdicts:
+            lines += [f"  {verdict.outcome}: {verdict.reason}"]
+            lines += [f"    ratio in each round: {_round_ratios(result, verdict.metric)}"]
     lines += [f"  INVALID: {problem}" for problem in _indented(result.problems)]
     if result.notes:
         lines += ["", *(f"  note: {note}" for note in _indented(result.notes))]
@@ -59,6 +63,38 @@ def _rounds_in_short(result: GateResult) -> str:
     )
     seconds = (result.finished_at - result.started_at).total_seconds()
     return f"{num_complete} of {result.num_rounds_planned} rounds, {seconds:.0f} s"
+
+
+def _host_in_short(result: GateResult) -> list[str]:
+    """Return a line on where it was measured; nothing if it never came to that."""
+    environment = result.environment
+    if environment is None:
+        return []
+    if environment.get("gpu_name") is None:
+        who = "client on " if result.label == "endpoint" else "on "
+        cpu = environment.get("cpu_model") or "a CPU without a name"
+        return [f"  {who}{cpu}, {environment.get('num_usable_cpus')} cores"]
+    clocks = [run.gpu.sm_clock_mhz.mean for run in result.runs if run.gpu and run.gpu.sm_clock_mhz]
+    shown = f", SM clock {min(clocks):.0f} to {max(clocks):.0f} MHz, mean of each run"
+    return [
+        f"  on {environment['gpu_name']}, driver {environment.get('driver_version')}"
+        f"{shown if clocks else ''}{_versions(result)}"
+    ]
+
+
+def _versions(result: GateResult) -> str:
+    """Return the versions that the servers themselves named."""
+    versions = {
+        f"{run.arm} {run.facts['version']}" for run in result.runs if "version" in run.facts
+    }
+    return f"; server versions: {', '.join(sorted(versions))}" if versions else ""
+
+
+def _round_ratios(result: GateResult, metric: str) -> str:
+    pairs = zip(
+        result.run_values("candidate", metric), result.run_values("baseline", metric), strict=True
+    )
+    return " ".join(f"{candidate / baseline:.4f}" for candidate, baseline in pairs)
 
 
 def _verdict_table(result: GateResult) -> list[str]:

@@ -51,7 +51,7 @@ def gate_result(
         started_at=STARTED_AT,
         finished_at=STARTED_AT + timedelta(seconds=90),
         command=("pytest", "--qperf"),
-        environment={"os": "Linux"},
+        environment={"os": "Linux", "cpu_model": "Test CPU", "num_usable_cpus": 2},
         fingerprint="0123456789abcdef",
         num_rounds_planned=num_rounds,
         confidence=gate.recipe.confidence,

@@ -156,4 +156,4 @@ def test_gates_work_with_warnings_as_errors_and_without_a_terminal(project: Gate
     assert run.exit_code == 0, run.output
     assert run.cases()[TTFT].is_passed
     # Without pytest's terminal the progress goes to the standard error.
-    assert "good: PASS, see " in run.output
+    assert "good: PASS: TTFT, mean x" in run.output

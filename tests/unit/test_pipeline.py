@@ -240,7 +240,8 @@ def test_the_run_folder_holds_result_table_runs_raw_times_and_logs(bench: GateBe
     ]
     assert read_result(folder / "result.json") == result
     assert (folder / "report.txt").read_text().startswith("small-gate: INCONCLUSIVE")
-    assert bench.progress.notes[-1] == f"small-gate: INCONCLUSIVE, see {folder / 'result.json'}"
+    assert bench.progress.notes[-1].startswith("small-gate: INCONCLUSIVE: ")
+    assert bench.progress.notes[-1].endswith(f"; {folder / 'result.json'}")
 
 
 def test_progress_says_which_round_and_arm_it_is_about(bench: GateBench) -> None:

@@ -16,6 +16,7 @@ from fakes.small_gates import (
 )
 from fakes.stored_results import gate_result, runs_with_rates
 
+from pytest_qperf.core.records import GpuSummary, Spread
 from pytest_qperf.core.result import GateResult
 from pytest_qperf.core.verdict import Outcome
 from pytest_qperf.report.terminal import one_line, render_result
@@ -144,3 +145,30 @@ def test_a_judged_metric_is_not_repeated_as_a_watched_one() -> None:
     assert len(rows) == 1
     assert rows[0].endswith("PASS")
     assert passed().verdict(RATE).limits[0].required == 1.1
+
+
+def test_a_gpu_result_names_gpu_driver_clocks_and_the_servers_versions() -> None:
+    stored = passed()
+    clock = Spread(min=1200.0, mean=1900.0, max=1980.0)
+    gpu = GpuSummary(
+        num_samples=2,
+        sm_clock_mhz=clock,
+        memory_clock_mhz=None,
+        power_w=None,
+        temperature_celsius=None,
+        throttle_samples=None,
+    )
+    runs = tuple(
+        run.model_copy(update={"gpu": gpu, "facts": {"version": "0.25.1"}}) for run in stored.runs
+    )
+    environment = {"gpu_name": "NVIDIA H200", "driver_version": "580.1"}
+    text = render_result(stored.model_copy(update={"runs": runs, "environment": environment}))
+    assert (
+        "  on NVIDIA H200, driver 580.1, SM clock 1900 to 1900 MHz, mean of each run; "
+        "server versions: baseline 0.25.1, candidate 0.25.1\n"
+    ) in text
+
+
+def test_a_result_that_never_met_its_hardware_names_none() -> None:
+    text = render_result(invalid().model_copy(update={"environment": None}))
+    assert "\n  on " not in text
