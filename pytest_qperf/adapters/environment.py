@@ -14,13 +14,12 @@ import psutil
 
 from pytest_qperf import __version__
 from pytest_qperf.adapters.gpu import Gpu
+from pytest_qperf.core.secrets import REDACTED, is_secret_name
 
 PACKAGES = ("pytest-qperf", "numpy", "aiohttp", "pytest")
 VARIABLE_PREFIXES = ("CUDA_", "OMP_", "OPENBLAS_", "MKL_", "VLLM_", "NVIDIA_")
 # What an image asks of the driver, over 1,000 characters long; it changes nothing at run time.
 IRRELEVANT_VARIABLES = ("NVIDIA_REQUIRE_CUDA",)
-SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
-REDACTED = "<redacted>"
 GIT_TIMEOUT_S = 10.0
 
 
@@ -110,7 +109,7 @@ def fingerprint(record: EnvironmentRecord) -> str:
 def relevant_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that change an engine's speed, sorted; secrets by name are redacted."""
     return {
-        name: REDACTED if any(word in name.upper() for word in SECRET_WORDS) else value
+        name: REDACTED if is_secret_name(name) else value
         for name, value in sorted(environment.items())
         if name.startswith(VARIABLE_PREFIXES) and name not in IRRELEVANT_VARIABLES
     }

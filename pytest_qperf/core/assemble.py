@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import PurePath
+from typing import Any
 
 from pytest_qperf.core.artifacts import BuildArtifact, NamedEngine, ResolvedGate, RunningEngine
 from pytest_qperf.core.metrics import NS_PER_S, compute_metrics, request_metrics, summarise_run
@@ -15,6 +16,7 @@ from pytest_qperf.core.result import (
     WorkloadRecord,
 )
 from pytest_qperf.core.schedule import ARMS, ScheduledRun
+from pytest_qperf.core.secrets import REDACTED, is_secret_name
 from pytest_qperf.core.validity import run_problems
 from pytest_qperf.core.verdict import MetricVerdict, Outcome, judge_metric, worst_outcome
 
@@ -158,10 +160,19 @@ def engine_record(engine: NamedEngine, artifact: BuildArtifact | None) -> Engine
     return EngineRecord(
         name=engine.name,
         digest=engine.digest,
-        recipe=engine.recipe.model_dump(mode="json"),
+        recipe=_without_secrets(engine.recipe.model_dump(mode="json")),
         model=None if artifact is None else _shown_model(artifact.model),
         provenance={} if artifact is None else artifact.provenance,
     )
+
+
+def _without_secrets(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Return a stored recipe with the values of secret variables, by their names, left out."""
+    shown = {
+        name: REDACTED if is_secret_name(name) else value
+        for name, value in recipe["environment"].items()
+    }
+    return recipe | {"environment": shown}
 
 
 def _shown_model(model: str) -> str:

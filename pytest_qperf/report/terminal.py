@@ -10,7 +10,7 @@ from pytest_qperf.core.verdict import MetricVerdict
 LABEL_NOTES = {
     "gpu": "",
     "embedded": " [embedded: built-in engine on a CPU, never comparable with a GPU's figures]",
-    "endpoint": " [endpoint: servers not started by this run]",
+    "endpoint": " [endpoint: not every server was started by this run]",
 }
 
 

@@ -196,3 +196,11 @@ def test_a_run_keeps_the_wall_clock_of_its_record() -> None:
     run = stored_run(1, "baseline", run_record())
     assert run.started_at == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     assert run.duration_s == 10.0
+
+
+def test_secrets_in_a_recipes_environment_are_not_stored() -> None:
+    engine = small_gate(
+        candidate=VLLM.model_copy(update={"environment": {"HF_TOKEN": "hf_abc", "OMP_X": "1"}})
+    ).candidate
+    stored = engine_record(engine, None).recipe["environment"]
+    assert stored == {"HF_TOKEN": "<redacted>", "OMP_X": "1"}
