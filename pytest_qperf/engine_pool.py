@@ -48,7 +48,7 @@ class EnginePool:
 
         Raises BuildError, EngineError or EnvironmentUnfitError.
         """
-        if self._current is not None and self._current[:2] == (gate.digest, arm):
+        if self._current is not None and self._current[:2] == (gate.key, arm):
             return self._current[2]
         self.stop()
         hardware = self._hold(gate)
@@ -64,7 +64,7 @@ class EnginePool:
         running = self._engine.enter_context(
             adapter.launch(engine, artifact, log_path=log_path, progress=self._progress)
         )
-        self._current = (gate.digest, arm, running)
+        self._current = (gate.key, arm, running)
         return running
 
     def stop(self) -> None:

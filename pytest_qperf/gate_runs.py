@@ -14,7 +14,7 @@ RESULTS_KEY = pytest.StashKey[dict[str, GateResult]]()
 
 
 def gate_results(config: pytest.Config) -> dict[str, GateResult]:
-    """Return the results of this pytest run so far, by gate digest."""
+    """Return the results of this pytest run so far, by gate key."""
     return config.stash.setdefault(RESULTS_KEY, {})
 
 
@@ -24,15 +24,15 @@ def run_gate_once(gate: ResolvedGate, config: pytest.Config) -> GateResult:
     Raises ResultError if the run folder cannot be used.
     """
     results = gate_results(config)
-    if gate.digest not in results:
+    if gate.key not in results:
         # An engine that a fixture left running holds the lock this gate would wait for.
         engine_pool(config).close()
         progress = pytest_progress(config)
         try:
-            results[gate.digest] = run_gate(_request(gate, config), progress=progress)
+            results[gate.key] = run_gate(_request(gate, config), progress=progress)
         finally:
             progress.clear()
-    return results[gate.digest]
+    return results[gate.key]
 
 
 def _request(gate: ResolvedGate, config: pytest.Config) -> GateRequest:

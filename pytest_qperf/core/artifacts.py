@@ -36,6 +36,15 @@ class ResolvedGate:
     workload_digest: str
     digest: str
 
+    @property
+    def key(self) -> str:
+        """Return what tells gates of one pytest run apart.
+
+        The digest alone does not: it leaves out where plugin sources lie, and equal recipes in two
+        folders name different sources.
+        """
+        return f"{self.path} {self.digest}"
+
     def engine(self, arm: Arm) -> NamedEngine:
         """Return the engine of one arm."""
         return self.candidate if arm == "candidate" else self.baseline

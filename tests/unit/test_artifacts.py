@@ -1,6 +1,7 @@
 """A gate with one arm replaced."""
 
 from dataclasses import replace
+from pathlib import Path
 
 from fakes.small_gates import small_gate
 
@@ -49,3 +50,10 @@ def test_content_hashes_leave_out_what_differs_from_build_to_build() -> None:
         provenance={"plugin_hash": "a", "model_config_sha256": "b", "plugin_build_s": "1.25"},
     )
     assert artifact.content_hashes() == {"plugin_hash": "a", "model_config_sha256": "b"}
+
+
+def test_equal_recipes_in_two_folders_are_two_gates() -> None:
+    gate = small_gate()
+    elsewhere = replace(gate, path=Path("elsewhere") / gate.path.name)
+    assert elsewhere.digest == gate.digest
+    assert elsewhere.key != gate.key
