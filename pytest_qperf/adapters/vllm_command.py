@@ -11,6 +11,14 @@ SERVED_MODEL_NAME = "qperf"
 # Where the image's caches live between rounds: without it every start compiles anew (170 s rather
 # than 85 s, Qwen2.5-7B, one H200, vLLM 0.25.1).
 CACHE_VOLUME = "qperf-vllm-cache"
+CACHE_FOLDER = "/qperf-cache"
+HUB_FOLDER = f"{CACHE_FOLDER}/huggingface"
+# Named here, so that the caches do not depend on the home folder of the image's user.
+CACHE_VARIABLES = {
+    "XDG_CACHE_HOME": CACHE_FOLDER,
+    "HF_HOME": HUB_FOLDER,
+    "FLASHINFER_WORKSPACE_BASE": CACHE_FOLDER,
+}
 PASSED_TO_CONTAINER = ("HF_HUB_OFFLINE", "HF_TOKEN", "HF_ENDPOINT")
 
 _RESERVED = {
@@ -79,9 +87,9 @@ def container_command(
     image = recipe.image
     if image is None:
         raise ValueError("container_command: expected a recipe with 'image', got 'interpreter'")
-    mounts = ["-v", f"{CACHE_VOLUME}:/root/.cache"]
+    mounts = ["-v", f"{CACHE_VOLUME}:{CACHE_FOLDER}"]
     if container.hub_cache is not None:
-        mounts += ["-v", f"{container.hub_cache}:/root/.cache/huggingface"]
+        mounts += ["-v", f"{container.hub_cache}:{HUB_FOLDER}"]
     if Path(model).is_absolute():
         mounts += ["-v", f"{model}:{model}:ro"]
     return [
@@ -89,7 +97,8 @@ def container_command(
         *("--gpus", gpus_argument(container.gpus)),
         *("--network", "host", "--ipc", "host"),
         *mounts,
-        *_variables(recipe.environment, container.passed_variables),
+        # A recipe may set a cache variable otherwise.
+        *_variables(CACHE_VARIABLES | recipe.environment, container.passed_variables),
         *("--entrypoint", "vllm", image),
         *_serve_arguments(model, port=port, arguments=recipe.arguments),
     ]

@@ -44,7 +44,9 @@ def test_the_interpreter_serves_the_model_under_a_fixed_name_on_the_given_port()
 def test_the_container_serves_a_hub_model_with_all_gpus() -> None:
     assert container_command(image_recipe(), "org/name", port=8123, container=container()) == [
         *("docker", "run", "--rm", "--name", "qperf-1", "--gpus", "all"),
-        *("--network", "host", "--ipc", "host", "-v", "qperf-vllm-cache:/root/.cache"),
+        *("--network", "host", "--ipc", "host", "-v", "qperf-vllm-cache:/qperf-cache"),
+        *("-e", "XDG_CACHE_HOME=/qperf-cache", "-e", "HF_HOME=/qperf-cache/huggingface"),
+        *("-e", "FLASHINFER_WORKSPACE_BASE=/qperf-cache"),
         *("--entrypoint", "vllm", "vllm/vllm-openai:v0.25.1", "serve", "org/name"),
         *("--kv-cache-dtype", "fp8"),
         *("--served-model-name", "qperf", "--host", "127.0.0.1", "--port", "8123"),
@@ -62,7 +64,7 @@ def test_downloads_variables_and_selected_gpus_reach_the_container() -> None:
     recipe = image_recipe(environment={"VLLM_USE_X": "1"})
     command = container_command(recipe, "org/name", port=1, container=run)
     text = " ".join(command)
-    assert "-v /hf:/root/.cache/huggingface" in text
+    assert "-v /hf:/qperf-cache/huggingface" in text
     assert "-e VLLM_USE_X=1 -e HF_TOKEN --entrypoint" in text
     assert command[command.index("--gpus") + 1] == '"device=2,3"'
 
